@@ -112,6 +112,7 @@ class Target(ABC):
 
     families: ClassVar[tuple[str, ...]] = ()
     run_kind: ClassVar[Kind | None] = Kind.MEASURED
+    load_only: ClassVar[frozenset[str]] = frozenset()  # options that `load` reads and `compile` does not, so that one compilation serves many
 
     def __init__(self, name: str) -> None:
         self.name = name
