@@ -25,8 +25,9 @@ KEYWORDS = {"_": None, "N_": None, "ngettext": (1, 2)}
 
 
 def room_of(file: Path) -> str:
-    first = file.relative_to(SOURCE).parts[0]
-    return first.removesuffix(".py")
+    """The first folder or file of the path; in folders of plug-ins each plug-in is a room of its own, e.g. commands-tune, targets-qnn."""
+    first, *rest = (part.removesuffix(".py") for part in file.relative_to(SOURCE).parts)
+    return f"{first}-{rest[0]}" if first in ("commands", "targets") else first
 
 
 def extract() -> dict[str, Catalog]:

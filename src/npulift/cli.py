@@ -72,8 +72,19 @@ def main(argv: list[str] | None = None) -> None:
     os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
         argv = _language(argv)
+        import typer
+
         app = build_app()
-        app(args=argv, prog_name="npulift", standalone_mode=True)
+        try:
+            sys.exit(app(args=argv, prog_name="npulift", standalone_mode=False) or 0)
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+        except Exception as error:
+            show = getattr(error, "show", None)  # a mistake in the call: typer's own exceptions say which, and typer carries its own click
+            if show is None or not hasattr(error, "exit_code"):
+                raise
+            show()
+            sys.exit(error.exit_code)
     except NpuliftError as error:
         if debug:
             raise

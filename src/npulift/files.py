@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npulift.errors import NpuliftError
 from npulift.messages import _
+
+if TYPE_CHECKING:
+    import torch
 
 
 @contextmanager
@@ -76,6 +81,16 @@ def write_text(path: Path | str, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def save_program(program: torch.export.ExportedProgram, path: Path | str) -> None:
+    """Write a .pt2 atomically. It is put together in memory: torch's own writer aborts the process when the disk is full."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    with atomic_file(path) as temporary:
+        temporary.write_bytes(buffer.getbuffer())
 
 
 def cache_folder(*parts: str) -> Path:

@@ -82,7 +82,7 @@ def _import(path: str, model: str) -> ModuleType:
     except NpuliftError:
         raise
     except ModuleNotFoundError as error:
-        if not looks_like_file and error.name and path.split(".")[0] == error.name.split(".")[0]:
+        if not looks_like_file and error.name and path.split(".", maxsplit=1)[0] == error.name.split(".")[0]:
             raise NpuliftError(
                 _("There is no module {path}. MODEL is file.py:factory, package.module:factory or a .pt2 file.").format(path=path)
             ) from error

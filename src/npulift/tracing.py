@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import re
 import sys
@@ -50,7 +51,7 @@ def capture(spec: ModelSpec, *, export: bool = True, eager: bool = True) -> Capt
             raise NpuliftError(
                 _("{model} cannot be called with its example inputs: {error}").format(model=spec.name or type(spec.module).__name__, error=eager_error)
             )
-    ops = tuple(_exported_ops(exported)) if exported is not None else ()
+    ops = tuple(exported_ops(exported)) if exported is not None else ()
     for op in ops:
         kind = _data_sized(op)
         if kind:
@@ -72,8 +73,7 @@ def _merge(spots: list[DataDependence], more: list[DataDependence]) -> list[Data
     seen = {(s.location and (s.location.file, s.location.line), s.kind) for s in spots}
     for spot in more:
         key = (spot.location and (spot.location.file, spot.location.line), spot.kind)
-        # A value read inside a branch at the same line is the same spot.
-        if key not in seen and not (spot.kind in ("value", "branch") and (key[0], "branch") in seen):
+        if key not in seen:
             seen.add(key)
             spots.append(spot)
     return spots
@@ -85,7 +85,7 @@ def _quiet() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):  # torch prints the graph of a failed export there
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -100,7 +100,7 @@ def _export(spec: ModelSpec) -> tuple[torch.export.ExportedProgram | None, str, 
         reason = f"{type(error).__name__}: {error}"
     try:
         with _quiet(), torch.no_grad():
-            program = torch.export.draft_export(spec.module, tuple(spec.inputs), dynamic_shapes=graphs.dynamic_shapes(spec), strict=False)
+            program: Any = torch.export.draft_export(spec.module, tuple(spec.inputs), dynamic_shapes=graphs.dynamic_shapes(spec), strict=False)
         spots = [s for f in program._report.failures for s in _failure(f)]
         return program, reason, True, spots
     except Exception as error:
@@ -122,7 +122,7 @@ def _location_of_summary(stack: Any) -> Location | None:
         if isinstance(frame, dict):
             from torch._logging.structured import INTERN_TABLE
 
-            names = {index: text for text, index in INTERN_TABLE.items()}
+            names: dict[Any, str] = {index: text for text, index in INTERN_TABLE.items()}
             name = frame.get("filename")
             frames.append((names.get(name, str(name)), int(frame.get("line", 0)), frame.get("name", "")))
         else:
@@ -142,7 +142,7 @@ def _spots_in(reason: str) -> list[DataDependence]:
 # --- the exported graph -----------------------------------------------------------------------------------------------------
 
 
-def _exported_ops(program: torch.export.ExportedProgram) -> Iterator[Op]:
+def exported_ops(program: torch.export.ExportedProgram) -> Iterator[Op]:
     costs: dict[Any, tuple[int | None, int | None, int | None]] = {}
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is graphs.GETITEM:
@@ -163,6 +163,8 @@ def _exported_ops(program: torch.export.ExportedProgram) -> Iterator[Op]:
 def _cost(target: Any, values: list[Any], node: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> tuple[int | None, int | None, int | None]:
     if any(t.numel is None for t in (*inputs, *outputs)):
         return None, None, None
+    if _keeps(target, inputs, outputs):
+        return 0, 0, 0
     read, written = traffic(target, values, tree_leaves(node.meta.get("val")))
     fake = next((v.fake_mode for v in values if isinstance(v, torch._subclasses.FakeTensor)), None)
     flops = None
@@ -177,9 +179,20 @@ def _cost(target: Any, values: list[Any], node: Any, inputs: tuple[Tensor, ...],
     return flops or elementwise_flops(target, outputs), read, written
 
 
+# Composite operators whose schema says that they may return a view: whether they do depends on what they are given.
+_MAYBE_VIEWS = {"aten::to", "aten::contiguous", "aten::reshape", "aten::flatten", "aten::type_as", "aten::float", "aten::dropout"}
+
+
+def _keeps(target: Any, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> bool:
+    """True for an operator that may be a view and, by its dtypes and layouts, is one here."""
+    if graphs.operator_name(target).partition(".")[0] not in _MAYBE_VIEWS or not inputs or not outputs:
+        return False
+    return inputs[0].dtype == outputs[0].dtype and inputs[0].layout == outputs[0].layout != "strided"
+
+
 def _is_view(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
-    if schema is None:
+    if schema is None or graphs.operator_name(target).partition(".")[0] in _MAYBE_VIEWS:
         return False
     return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns) or target.is_view
 
@@ -250,10 +263,13 @@ class DispatchRecorder(TorchDispatchMode):
         hooks = torch.nn.modules.module
         self._hooks = [
             hooks.register_module_forward_pre_hook(lambda m, _args: self._stack.append(self._names.get(id(m), ""))),
-            hooks.register_module_forward_hook(lambda _m, _args, _out: self._stack.pop() and None, always_call=True),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
         ]
         super().__enter__()
         return self
+
+    def _leave(self, _module: Any, _args: Any, _out: Any) -> None:
+        self._stack.pop()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)

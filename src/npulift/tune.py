@@ -448,6 +448,7 @@ class _Run:
         baseline = {n: Measured(tuple(t), Kind.MEASURED, "CPU") for n, t in times.items() if n != "tuned"}
         scores: dict[str, Score] = {}
         if is_host(self.target):
+            tuned: Measured | None
             best, tuned = self._never_worse(plain, best, times)
         else:
             for name, program in (*plain.items(), ("tuned", best)):

@@ -128,8 +128,8 @@ def _sections(o: Outcome, vs_eager: float | None, vs_best: float | None, kept: l
             a=before.accelerated, b=before.on_cpu, c=after.accelerated, d=after.on_cpu, source=after.source)))
     sections: list[Section] = [Facts("", tuple(facts)), _contestants(o)]
     if o.scores:
-        rows = tuple((n, f"{s.value:.6g}", s.unit, str(s.kind), ", ".join(f"{k} {v}" for k, v in s.parts.items())[:120]) for n, s in o.scores.items())
-        sections.append(Table(_("By the vendor's model"), (_("program"), _("cost"), _("unit"), _("kind"), _("made of")), rows))
+        costs = tuple((n, f"{s.value:.6g}", s.unit, str(s.kind), ", ".join(f"{k} {v}" for k, v in s.parts.items())[:120]) for n, s in o.scores.items())
+        sections.append(Table(_("By the vendor's model"), (_("program"), _("cost"), _("unit"), _("kind"), _("made of")), costs))
     rows = tuple((t.change, f"{t.expected_gain:.0%}", _verdict(t.verdict), t.reason) for t in o.trials)
     sections.append(Table(_("Trials"), (_("change"), _("expected gain"), _("verdict"), _("reason")), rows, top=60))
     sections += _operators(o)
@@ -185,7 +185,7 @@ def _operators(o: Outcome) -> list[Section]:
     boxes = [
         {"type": "box", "name": n, "y": [s * 1e3 for s in (o.tuned if n == "tuned" and o.tuned else o.baseline[n]).seconds], "boxpoints": "all"} for n in names
     ]
-    sections.append(Chart(_("Every round of the final comparison"), {"data": boxes, "layout": {"showlegend": False, "yaxis": {"title": {"text": "ms"}}}}))
+    sections.append(Chart(_("Every round of the final comparison"), {"data": boxes, "layout": {"showlegend": False, "yaxis": {"type": "log", "title": {"text": "ms"}}}}))
     return sections
 
 

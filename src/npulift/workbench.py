@@ -13,6 +13,7 @@ import torch
 
 from npulift import graphs
 from npulift.changes import Variant
+from npulift.files import save_program
 from npulift.measured import Kind
 from npulift.targets.base import Placement, Score, Target, find_target
 from npulift.targets.calibration import samples_of, write_calibration
@@ -65,10 +66,8 @@ class Workbench:
             if module is variant.module:
                 return path
         program = graphs.export(variant.spec)
-        temporary = self._folder / "sources" / ".new.pt2"
-        torch.export.save(program, temporary)
-        path = temporary.with_name(f"{_digest(program)}.pt2")
-        temporary.replace(path)
+        path = self._folder / "sources" / f"{_digest(program)}.pt2"
+        save_program(program, path)
         self._sources.append((variant.module, path))
         return path
 
@@ -224,7 +223,7 @@ def _digest(program: torch.export.ExportedProgram) -> str:
         if isinstance(value, torch.Tensor):
             state.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
             data = value.detach().cpu().contiguous()
-            state.update(memoryview(data.view(torch.uint8).numpy().reshape(-1)) if data.numel() and data.ndim else str(data.tolist()).encode())
+            state.update(data.view(torch.uint8).numpy().tobytes() if data.numel() and data.ndim else str(data.tolist()).encode())
     return state.hexdigest()[:20]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ def check(
     model: Model,
     target: TargetName = "openvino",
     format: Annotated[Format, typer.Option("--format", help=_("What goes to standard output."))] = Format.text,
-    torch_npu: Annotated[Optional[str], typer.Option("--torch-npu", metavar="VERSION", help=_("Answer for this version of torch_npu."))] = None,
+    torch_npu: Annotated[str | None, typer.Option("--torch-npu", metavar="VERSION", help=_("Answer for this version of torch_npu."))] = None,
     fail_on: FailOn = Severity.ERROR,
     json: Json = None,
     html: Html = None,

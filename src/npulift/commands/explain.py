@@ -34,10 +34,10 @@ def _pages() -> list[tuple[str, str, str]]:
     from npulift import rewrites, rules
 
     modules: list[Any] = [*rules.rules(), *rewrites.rewrites()]
-    pages = []
+    pages: list[tuple[str, str, str]] = []
     for module in modules:
         owner = getattr(module, "REWRITE", module)
-        code = getattr(owner, "code", None) or getattr(owner, "CODE", "")
-        name = getattr(owner, "name", None) or getattr(owner, "NAME", module.__name__.rpartition(".")[2].replace("_", "-"))
+        code = str(getattr(owner, "code", None) or getattr(owner, "CODE", ""))
+        name: str = getattr(owner, "name", None) or getattr(owner, "NAME", module.__name__.rpartition(".")[2].replace("_", "-"))
         pages.append((code, name, inspect.cleandoc(module.__doc__ or "")))
     return sorted(pages)

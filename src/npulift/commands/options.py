@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +14,8 @@ from npulift.findings import Severity, at_or_above
 from npulift.messages import _, set_language
 from npulift.report.document import Report
 
-Json = Annotated[Optional[Path], typer.Option("--json", metavar="FILE", help=_("Write the result as JSON ('-' for standard output)."))]
-Html = Annotated[Optional[Path], typer.Option("--html", metavar="FILE", help=_("Write the report as one self-contained HTML file."))]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help=_("Write the result as JSON ('-' for standard output)."))]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help=_("Write the report as one self-contained HTML file."))]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help=_("Print nothing but errors."))]
 Debug = Annotated[bool, typer.Option("--debug", help=_("Show whole tracebacks."))]
 Seed = Annotated[int, typer.Option("--seed", help=_("Seed of everything that is random."))]

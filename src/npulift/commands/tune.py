@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -31,9 +31,9 @@ def tune(
     target: TargetName = "openvino",
     budget: Annotated[str, typer.Option("--budget", help=_("Time for trials: 90s, 5m, 1h. Baselines and the final comparison come on top."))] = "5m",
     goal: Annotated[str, typer.Option("--goal", help=_("What must get better: latency, throughput or size."))] = "latency",
-    max_error: Annotated[Optional[float], typer.Option("--max-error", help=_("Relative error allowed to changes of precision (0.01 is 1 % of the largest value)."))] = None,
+    max_error: Annotated[float | None, typer.Option("--max-error", help=_("Relative error allowed to changes of precision (0.01 is 1 % of the largest value)."))] = None,
     metric_drop: Annotated[float, typer.Option("--metric-drop", help=_("How much the model's metric may fall."))] = 0.0,
-    out: Annotated[Optional[Path], typer.Option("--out", metavar="DIR", help=_("The bundle's folder."))] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help=_("The bundle's folder."))] = None,
     json: Json = None,
     html: Html = None,
     quiet: Quiet = False,

@@ -21,7 +21,8 @@ def samples_of(spec: ModelSpec, limit: int = 64) -> list[tuple[np.ndarray[Any, A
 
 def write_calibration(path: Path, samples: list[tuple[np.ndarray[Any, Any], ...]]) -> None:
     """Write samples."""
-    np.savez(path, **{f"{i}_{j}": value for i, sample in enumerate(samples) for j, value in enumerate(sample)})
+    arrays: dict[str, Any] = {f"{i}_{j}": value for i, sample in enumerate(samples) for j, value in enumerate(sample)}
+    np.savez(path, **arrays)
 
 
 def read_calibration(path: Path) -> list[list[np.ndarray[Any, Any]]]:

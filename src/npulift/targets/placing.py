@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from npulift.capture import Capture
+from npulift.files import save_program
 from npulift.findings import Finding, Severity
 from npulift.messages import _
 from npulift.targets.base import Placement, Target
@@ -24,7 +23,7 @@ def place(target: Target, capture: Capture, options: dict[str, Any] | None = Non
         return None, [Finding("NPU101", "target-not-installed", Severity.WARNING, missing)]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "model.pt2"
-        torch.export.save(capture.exported, source)
+        save_program(capture.exported, source)
         try:
             with Worker(time_limit=time_limit) as worker:
                 placement = worker.call("npulift.targets.runner:placement", target.name, source, options or {})
