@@ -27,6 +27,7 @@ from npulift.targets.base import Program, find_target
 if TYPE_CHECKING:
     import torch
 
+    from npulift.buckets import BucketBundle
     from npulift.model import ModelSpec
 
 FORMAT = 1
@@ -158,8 +159,11 @@ def save(path: Path, program: Path, *, target: str, options: dict[str, Any], sig
         (folder / "manifest.json").write_text(json.dumps(manifest, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def load(path: Path | str) -> Bundle:
-    """Open a bundle. Raises NpuliftError when it is not one, is damaged, or its target is missing here."""
+def load(path: Path | str, *, policy: str = "by-latency", max_loaded: int | None = None) -> Bundle | BucketBundle:
+    """Open a bundle. policy, max_loaded: for one with several sizes (see buckets.BucketBundle).
+
+    Raises NpuliftError when it is not one, is damaged, or its target is missing here.
+    """
     path = Path(path)
     manifest = read_manifest(path)
     for name, entry in manifest["files"].items():
@@ -172,6 +176,10 @@ def load(path: Path | str) -> Bundle:
     missing = target.missing()
     if missing:
         raise NpuliftError(missing)
+    if "buckets" in manifest:
+        from npulift.buckets import BucketBundle
+
+        return BucketBundle(path, manifest, target, policy=policy, max_loaded=max_loaded)
     return Bundle(path, manifest, target.load(path / "program", manifest["options"]))
 
 

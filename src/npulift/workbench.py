@@ -53,6 +53,11 @@ class Workbench:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    @property
+    def folder(self) -> Path:
+        """Where everything is kept."""
+        return self._folder
+
     def close(self) -> None:
         """End the workers."""
         for worker in (self._compiler, *self._runners.values()):
@@ -201,7 +206,8 @@ def plain_variants(target: Target, variant: Variant) -> dict[str, Variant]:
     Where OpenVINO lowers precision by itself, OpenVINO told to stay in float32 is a contestant of its own.
     """
     if not is_host(target):
-        return {target.name: replace(variant, target=target.name, options={})}
+        plain = {target.name: replace(variant, target=target.name, options={})}
+        return plain | {name: replace(variant, target=target.name, options=dict(options)) for name, options in target.baselines().items()}
     from npulift.targets.openvino import default_float
 
     plain = {"openvino": replace(variant, target="openvino", options={}), "onnxruntime": replace(variant, target="onnxruntime", options={})}

@@ -114,6 +114,8 @@ class Target(ABC):
     run_kind: ClassVar[Kind | None] = Kind.MEASURED
     load_only: ClassVar[frozenset[str]] = frozenset()  # options that `load` reads and `compile` does not, so that one compilation serves many
 
+    reshapes: ClassVar[bool] = False  # a program compiled with open dims can be fixed to a size when it is loaded (option 'sizes') or run at any size
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -166,6 +168,10 @@ class Target(ABC):
         if op.is_view:
             return 0.0
         return max(op.flops / 4e12, (op.bytes_read + op.bytes_written) / 25e9) + 5e-6
+
+    def baselines(self) -> dict[str, dict[str, Any]]:
+        """Options, by name, of what else a user would get without npulift: untuned contestants beside the target's own defaults."""
+        return {}
 
     def changes(self, capture: Capture, variant: Variant) -> Iterator[Change]:
         """Changes that only this target knows (precision, threads, form of the export); most valuable first."""

@@ -19,7 +19,8 @@ class Cpu(Target):
     """The exported program run by PyTorch, eagerly or through torch.compile."""
 
     families = ("cpu",)
-    load_only = frozenset({"threads", "compile"})
+    load_only = frozenset({"threads", "compile", "sizes"})
+    reshapes = True
 
     @property
     def device(self) -> str:

@@ -32,7 +32,8 @@ class OnnxRuntime(Target):
     """ONNX Runtime's CPU execution provider."""
 
     families = ("onnxruntime",)
-    load_only = frozenset({"threads"})
+    load_only = frozenset({"threads", "sizes"})
+    reshapes = True
 
     @property
     def device(self) -> str:

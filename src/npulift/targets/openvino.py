@@ -3,7 +3,7 @@
 Options: precision 'int8' quantises; float 'f32' | 'f16' | 'bf16' is what the rest computes in (without it the plug-in chooses, and on
 CPUs with AVX-512 BF16 or AMX it chooses bfloat16 by itself); calibration (.npz path) and ignored (positions, among the operators with weights, that stay in float) for int8; preset 'mixed'
 for asymmetric activations; transformer (True) for NNCF's scheme for attention; nhwc (positions of inputs that come channels-last);
-threads, streams (int); hint 'LATENCY' | 'THROUGHPUT'.
+sizes (a shape for each input, to which open dims are fixed); threads, streams (int); hint 'LATENCY' | 'THROUGHPUT'.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npulift.errors import NpuliftError
-from npulift.findings import Finding, Severity
 from npulift.measured import Kind
 from npulift.messages import _
 from npulift.targets.base import Placed, Placement, Program, Target
@@ -35,7 +34,8 @@ class OpenVINO(Target):
     """OpenVINO's runtime; 'openvino' is its CPU device."""
 
     families = ("openvino",)
-    load_only = frozenset({"threads", "streams", "hint", "float"})
+    load_only = frozenset({"threads", "streams", "hint", "float", "sizes"})
+    reshapes = True
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -92,6 +92,10 @@ class OpenVINO(Target):
 
         core = ov.Core()
         model = core.read_model(str(folder / "model.xml"))
+        if "sizes" in options:
+            nhwc = {int(p) for p in options.get("nhwc", ())}
+            shapes = [[s[0], *s[2:], s[1]] if i in nhwc else list(s) for i, s in enumerate(options["sizes"])]
+            model.reshape({port: ov.PartialShape(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
         try:
             return OpenVINOProgram(core, model, self.device_name, _configuration(options), tuple(options.get("nhwc", ())))
         except RuntimeError as error:
@@ -119,23 +123,6 @@ class OpenVINO(Target):
         from npulift.targets.host_changes import host_changes
 
         yield from host_changes(capture, variant, "openvino" if self.device_name == "CPU" else self.name)
-
-    def findings(self, capture: Capture) -> Iterator[Finding]:
-        """What the Intel NPU wants to know before its compiler is called."""
-        if self.device_name != "NPU":
-            return
-        for position, axes in capture.spec.dynamic_dims.items():
-            for axis, dim in axes.items():
-                if dim.high is None:
-                    yield Finding(
-                        "NPU210", "unbounded-dim", Severity.ERROR,
-                        _("Axis {axis} of input {position} ({name}) has no upper bound; the NPU compiler would see 9223372036854775807, "
-                          "which is INT64_MAX and stands for 'no bound', and stop.").format(axis=axis, position=position, name=dim.name),
-                        fix=_("Give the dim a bound (Dim('{name}', {low}, 512)) or compile fixed sizes: npulift compile --bucket.").format(
-                            name=dim.name, low=dim.low
-                        ),
-                        details={"input": position, "axis": axis, "dim": dim.name},
-                    )
 
 
 def convert(source: Path) -> Any:
