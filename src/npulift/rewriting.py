@@ -94,7 +94,7 @@ def graph_of(capture: Capture) -> GraphModule | None:
     found = _GRAPHS.get(id(capture))
     if found is None or found[0] is not capture:
         _GRAPHS.clear()
-        found = _GRAPHS[id(capture)] = (capture, capture.exported.module(check_guards=False))
+        found = _GRAPHS[id(capture)] = (capture, graphs.graph_module(capture.spec, capture.exported))
     return found[1]
 
 
