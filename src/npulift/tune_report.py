@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,15 @@ def speedups(o: Outcome) -> tuple[float | None, float | None]:
     same = {n: m for n, m in o.baseline.items() if m.kind is o.tuned.kind and m.device == o.tuned.device}
     if not same:
         return None, None
-    eager = same["eager"].median / o.tuned.median if "eager" in same else None
-    return eager, min(m.median for m in same.values()) / o.tuned.median
+    ratios = {n: _ratio(m, o.tuned) for n, m in same.items()}
+    return ratios.get("eager"), min(ratios.values())
+
+
+def _ratio(other: Measured, tuned: Measured) -> float:
+    """How many times as long the other takes: the median over rounds that both took part in, else the ratio of the medians."""
+    if len(other.seconds) == len(tuned.seconds):
+        return statistics.median(a / b for a, b in zip(other.seconds, tuned.seconds, strict=True))
+    return other.median / tuned.median
 
 
 def _headline(o: Outcome, vs_eager: float | None, vs_best: float | None) -> str:
@@ -146,12 +154,11 @@ def _sections(o: Outcome, vs_eager: float | None, vs_best: float | None, kept: l
 
 
 def _contestants(o: Outcome) -> Table:
-    best = o.tuned.median if o.tuned else None
     rows = []
     everyone = {**o.baseline, **({"tuned": o.tuned} if o.tuned else {})}
     for name, m in sorted(everyone.items(), key=lambda item: -item[1].median):
         same = o.tuned is not None and m.kind is o.tuned.kind and m.device == o.tuned.device
-        ratio = f"{m.median / best:.2f}" if best and same else "-"
+        ratio = f"{_ratio(m, o.tuned):.2f}" if o.tuned and same else "-"
         rows.append((name, f"{m.median * 1e3:.3f}", f"{m.spread:.1%}", ratio, str(m.kind), m.device))
     rounds = len(next(iter(o.baseline.values())).seconds) if o.baseline else 0
     note = ngettext("One interleaved run of {n} round; spread is the interquartile range over the median.",

@@ -92,7 +92,7 @@ class Workbench:
         source = self.source(variant)
         target = find_target(variant.target)
         options = {k: v for k, v in variant.options.items() if k not in target.load_only}
-        if options.get("precision", "").startswith("int") and "calibration" not in options:
+        if (target.calibrates or options.get("precision", "").startswith("int")) and "calibration" not in options:
             options["calibration"] = str(self._samples(variant))
         key = hashlib.sha256(json.dumps([source.stem, target.name, {k: v for k, v in options.items() if k != "calibration"}], sort_keys=True).encode())
         folder = self._folder / "programs" / key.hexdigest()[:20]

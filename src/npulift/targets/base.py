@@ -114,6 +114,7 @@ class Target(ABC):
     run_kind: ClassVar[Kind | None] = Kind.MEASURED
     load_only: ClassVar[frozenset[str]] = frozenset()  # options that `load` reads and `compile` does not, so that one compilation serves many
 
+    calibrates: ClassVar[bool] = False  # every program is quantised, so `compile` always wants calibration samples
     reshapes: ClassVar[bool] = False  # a program compiled with open dims can be fixed to a size when it is loaded (option 'sizes') or run at any size
 
     def __init__(self, name: str) -> None:
