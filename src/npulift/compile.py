@@ -182,7 +182,7 @@ def _decide_fit(spec: ModelSpec, boxes: list[Sizes], fit: str, say: Say) -> tupl
     if is_image(spec):
         message = _("Padding would change the answer ({relative:.2g} of the largest value), so images are scaled to fit and letterboxed. "
                     "A size that is a bucket gives eager's answer; another size gives the answer for the scaled image.").format(relative=found.relative)
-        return "letterbox", [replace(finding, name="letterboxed", code="NPU231", severity=Severity.INFO, message=message, fix="")]
+        return "letterbox", [replace(finding, name="letterboxed", code="NPU236", severity=Severity.INFO, message=message, fix="")]
     return fit, [finding]
 
 
@@ -310,7 +310,7 @@ def _as_it_is(spec: ModelSpec, target: Target, options: dict[str, Any], folder: 
     if spec.dynamic_dims and not target.reshapes:
         names = ", ".join(dim_names(spec))
         return _refused(spec, target.name, [Finding(
-            "NPU211", "static-shapes-needed", Severity.ERROR,
+            "NPU237", "static-shapes-needed", Severity.ERROR,
             _("{target} compiles fixed sizes only, and {names} may vary.").format(target=target.name, names=names),
             fix=_("Compile the sizes that you need: npulift compile --bucket 128,256 (or --bucket auto --shapes FILE)."), details={"dims": names})])
     missing = target.missing()

@@ -19,6 +19,7 @@ import torch
 from npulift import __version__, bundle, rewrites, rules, timing, verify
 from npulift.capture import Capture
 from npulift.changes import Change, Trial, Variant
+from npulift.controlflow import rewritten_spec
 from npulift.errors import NpuliftError
 from npulift.findings import Finding
 from npulift.journal import Journal
@@ -85,6 +86,9 @@ def tune(
     say(_("capturing the graph"), None)
     seen = capture_model(spec)
     found = [*rules.findings(seen, chosen), *chosen.findings(seen)]
+    rewritten = rewritten_spec(seen)
+    if rewritten is not None:  # eager stays the user's own; what is compiled is the verified form of it
+        seen = capture_model(rewritten[0])
     if seen.exported is None or seen.draft:
         return _cannot_export(spec, settings, seen, found)
     work = folder.parent / f".{folder.name}.work"
@@ -94,7 +98,11 @@ def tune(
             for part in ("sources", "programs"):
                 shutil.rmtree(work / part, ignore_errors=True)
         with Workbench(work) as bench:
-            outcome = _Run(spec, settings, chosen, seen, wanted, bench, journal, say, found).go()
+            run = _Run(spec, settings, chosen, seen, wanted, bench, journal, say, found)
+            if rewritten is not None:
+                run.base = replace(run.base, spec=rewritten[0], applied=tuple(f"source-{'-'.join(r.kinds)}" for r in rewritten[1]))
+                run.notes += [_("{name}.{function} was rewritten before compiling: {reason}").format(name=r.class_name, function=r.function, reason=r.reason) for r in rewritten[1]]
+            outcome = run.go()
     shutil.rmtree(work, ignore_errors=True)
     return make_report(outcome)
 

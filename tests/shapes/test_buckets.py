@@ -128,7 +128,7 @@ def test_all_buckets_share_one_set_of_weights(opened):
 def test_padding_that_takes_part_is_refused_at_its_line(tmp_path):
     report = compile_model(spec(masked=False), "openvino", buckets="8,24", out=tmp_path / "out")
     (finding,) = report.findings
-    assert (report.ok, finding.code, finding.location.file.endswith("test_buckets.py")) == (False, "NPU230", True)
+    assert (report.ok, finding.code, finding.location.file.endswith("test_buckets.py")) == (False, "NPU235", True)
     assert not (tmp_path / "out").exists()
 
 

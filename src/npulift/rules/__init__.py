@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from npulift.capture import Capture
-from npulift.findings import Finding
+from npulift.findings import Finding, Severity
+from npulift.messages import _
 from npulift.targets.base import Target
 
 
@@ -25,5 +26,11 @@ def findings(capture: Capture, target: Target) -> Iterator[Finding]:
     """What every rule for this target has to say."""
     for rule in rules():
         families = getattr(rule, "FAMILIES", ())
-        if not families or set(families) & set(target.families):
+        if families and not set(families) & set(target.families):
+            continue
+        try:
             yield from rule.find(capture, target)
+        except Exception as error:  # one rule that trips over an unusual graph must not hide what the others found
+            text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            yield Finding("NPU109", "rule-failed", Severity.INFO, _("The rule {code} {name} could not look at this model ({error}).").format(
+                code=rule.CODE, name=rule.NAME, error=text), details={"rule": rule.CODE, "error": text})

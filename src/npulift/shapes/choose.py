@@ -98,7 +98,7 @@ def _several_dims(observed: Observed, k: int, cost: Cost) -> Choice:
         axes[widest] = axes[widest][::-1][::2][::-1]  # every second size, the largest kept
         coarse = True
     boxes = np.array(list(itertools.product(*axes)))
-    holds: np.ndarray = (boxes[None, :, :] >= sizes[:, None, :]).all(axis=2)
+    holds: np.ndarray = np.asarray((boxes[None, :, :] >= sizes[:, None, :]).all(axis=2))
     tight = holds.any(axis=0)
     boxes, holds = boxes[tight], holds[:, tight]
     costs = np.array([cost(tuple(map(int, b))) for b in boxes])

@@ -257,7 +257,7 @@ def padding_finding(found: Divergence) -> Finding:
     sizes = ", ".join(f"{k}={v}" for k, v in found.sizes.items())
     bucket = ", ".join(f"{k}={v}" for k, v in found.bucket.items())
     return Finding(
-        "NPU230", "padding-changes-answer", Severity.ERROR,
+        "NPU235", "padding-changes-answer", Severity.ERROR,
         _("Padding {sizes} to {bucket} changes the answer by {relative:.2g} of the largest value, {place}: what is padded takes part there.").format(
             sizes=sizes, bucket=bucket, relative=found.relative, place=place),
         found.location, found.module,
