@@ -1,0 +1,1 @@
+"""References by family of operators; each file registers its own (see registry.gives)."""
