@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from npulift.buckets import BucketBundle
 from npulift.bundle import Bundle, load
 
-_open: list[Bundle] = []
+_open: list[Bundle | BucketBundle] = []
 
 
 def open_bundle(path: Path) -> None:

@@ -74,7 +74,9 @@ class Worker:
         ours, theirs = _pipe()
         source = str(Path(__file__).parent.parent)
         path = os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {**os.environ, "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OPENVINO_TELEMETRY": "0", **(environment or {})}
+        from npulift.messages import current_language
+
+        env = {**os.environ, "NPULIFT_WORKER_LANGUAGE": current_language(), "PYTHONPATH": path, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OPENVINO_TELEMETRY": "0", **(environment or {})}
         self._process = subprocess.Popen(
             [python, "-m", "npulift.worker", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log, env=env, start_new_session=True,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from npulift import messages
 from npulift.targets.base import Placement, Program, Score, find_target
 
+messages.set_language(os.environ.get("NPULIFT_WORKER_LANGUAGE", messages.current_language()))  # the caller's, since what targets say is shown to its user
 _programs: dict[int, Program] = {}
 _numbers = itertools.count(1)
 
