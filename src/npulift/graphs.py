@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from npulift import fused  # noqa: F401  registers npulift::rms_norm and kin, so that saved graphs that hold them load
 from npulift.findings import Location
 from npulift.model import ModelSpec
 
@@ -107,8 +108,90 @@ def graph_module(spec: ModelSpec, program: torch.export.ExportedProgram | None =
     for node in list(module.graph.nodes):  # what export asserts about dtypes counts as a user of the tensor and hides patterns
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
             module.graph.erase_node(node)
+    functional(module)
     module.recompile()
     return module
+
+
+def is_mutable(node: Node) -> bool:
+    """True for a call that writes to one of its arguments."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+_PASSES_THROUGH = {torch.ops.aten.dropout.default, torch.ops.aten.feature_dropout.default, torch.ops.aten.alpha_dropout.default}  # return their argument in eval
+
+
+def _aliased(node: Node) -> list[Node]:
+    """The arguments that the node's result may share memory with, by its schema."""
+    if node.target is operator.getitem or node.target in _PASSES_THROUGH:
+        return node.all_input_nodes[:1]
+    if not isinstance(node.target, torch._ops.OpOverload) or not any(r.alias_info is not None for r in node.target._schema.returns):
+        return []
+    found: list[Node] = []
+    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+        if argument.alias_info is not None:
+            found += [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, Node)]
+    return found
+
+
+def sharing(node: Node) -> set[Node]:
+    """Every node that may share memory with this one, itself included."""
+    found, waiting = {node}, [node]
+    while waiting:
+        current = waiting.pop()
+        near = [*_aliased(current), *(u for u in current.users if current in _aliased(u))]
+        waiting += [n for n in near if n not in found]
+        found.update(near)
+    return found
+
+
+def written(module: GraphModule) -> set[Node]:
+    """Nodes whose memory some operator of the graph writes to: their values change as the graph runs."""
+    found: set[Node] = set()
+    for node in calls(module.graph):
+        if is_mutable(node):
+            for argument, value in zip(node.target._schema.arguments, node.args, strict=False):  # type: ignore[union-attr]
+                if argument.is_write and isinstance(value, Node) and value not in found:
+                    found |= sharing(value)
+    return found
+
+
+_SCATTERS = {torch.ops.aten.select.int: torch.ops.aten.select_scatter.default, torch.ops.aten.slice.Tensor: torch.ops.aten.slice_scatter.default}
+
+
+def functional(module: GraphModule) -> int:
+    """Turn operators that write in place (relu_, add_, x[:, 0] = y) into those that do not, where nothing else can see the difference; returns how many."""
+    count = 0
+    for node in list(calls(module.graph)):
+        name = node.target._opname if isinstance(node.target, torch._ops.OpOverload) else ""
+        if not (is_mutable(node) and name.endswith("_") and node.args and isinstance(node.args[0], Node)):
+            continue
+        target = getattr(getattr(torch.ops.aten, name[:-1], None), node.target._overloadname or "default", None)  # type: ignore[union-attr]
+        count += target is not None and _make_functional(module, node, target)
+    return count
+
+
+def _make_functional(module: GraphModule, node: Node, target: Any) -> bool:
+    written_to: Any = node.args[0]
+    shared = sharing(written_to) - {node}
+    order = {n: i for i, n in enumerate(module.graph.nodes)}
+    base = written_to
+    if written_to.target in _SCATTERS and any(order[u] > order[node] for n in _aliased(written_to) for u in n.users):
+        base = written_to.args[0]
+    views_before = {n for n in shared if order[n] < order[node] and n not in (base, written_to) and any(order[u] > order[node] for u in n.users)}
+    if views_before or any(n.op != "call_function" for n in shared if n.op != "output"):
+        return False
+    value = call(module, node, target, *node.args, **node.kwargs)
+    fake, old = value.meta.get("val"), written_to.meta.get("val")
+    if not isinstance(fake, torch.Tensor) or not isinstance(old, torch.Tensor) or fake.dtype != old.dtype or fake.ndim != old.ndim:
+        module.graph.erase_node(value)
+        return False
+    if base is not written_to:
+        whole = call(module, node, _SCATTERS[written_to.target], base, value, *written_to.args[1:])
+        base.replace_all_uses_with(whole, delete_user_cb=lambda u: order.get(u, -1) > order[node])
+    written_to.replace_all_uses_with(value, delete_user_cb=lambda u: order.get(u, -1) > order[node])
+    replace_all(module, node, value)
+    return True
 
 
 def copy_graph(module: GraphModule) -> GraphModule:

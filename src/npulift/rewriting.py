@@ -47,7 +47,7 @@ class Rewrite:
         module = graph_of(capture)
         if module is None:
             return
-        nodes = list(self.match(module))
+        nodes = self.places(module)
         if not nodes:
             return
         share = cost_share(capture, {n.name for n in nodes}, target)
@@ -58,6 +58,11 @@ class Rewrite:
             share, Kind.PREDICTED if share is not None else None, {"places": len(nodes), "nodes": [n.name for n in nodes[:20]], "rewrite": self.name},
         )
         yield Change(self.name, _(self.summary), (share or 0.0) * self.gain, self.apply, self.exact, finding)
+
+    def places(self, module: GraphModule) -> list[Node]:
+        """What match gives, without nodes whose operands or results are written to in place: their value depends on when it is read."""
+        written = graphs.written(module)
+        return [n for n in self.match(module) if not written or (n not in written and written.isdisjoint(n.all_input_nodes))]
 
     def apply(self, variant: Variant) -> Variant | None:
         """The variant with the graph rewritten, or None when nothing matches. The variant given is left as it is."""
@@ -72,7 +77,7 @@ class Rewrite:
         with torch.no_grad():
             for _round in range(50):
                 changed = 0
-                for node in list(self.match(module)):
+                for node in self.places(module):
                     if not node._erased and self.replace(module, node):
                         changed += 1
                 if not changed:
@@ -80,6 +85,8 @@ class Rewrite:
                 count += changed
                 module.graph.eliminate_dead_code()
         if count:
+            for node in graphs.calls(module.graph, torch.ops.aten.view.default):
+                node.target = torch.ops.aten.reshape.default  # a view relied on strides that the rewrite may have changed
             graphs.tidy(module)
         return count
 

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from rewrite_cases import MORE, MORE_NEAR_MISSES, Call
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,19 +16,6 @@ from npulift.graphs import export, operator_name
 from npulift.model import ModelSpec
 
 BY_NAME = {m.REWRITE.name: m.REWRITE for m in rewrites.rewrites() if hasattr(m, "REWRITE")}
-
-
-class Call(nn.Module):
-    """A function as a module, with its constants as buffers."""
-
-    def __init__(self, function, *layers, **buffers):
-        super().__init__()
-        self.function, self.layers = function, nn.ModuleList(layers)
-        for name, value in buffers.items():
-            self.register_buffer(name, value)
-
-    def forward(self, *args):
-        return self.function(self, *args)
 
 
 def lively(module):
@@ -75,6 +63,11 @@ def qkv_permute(s, x):
 
 def shifts(s, x):
     return torch.stack([(x >> (s.order[j] * 4)) & 15 for j in range(4)], -1)
+
+
+def norm_and_skip(s, x):
+    y = s.layers[0](x)
+    return s.layers[1](y) + y
 
 
 R = torch.randn
@@ -155,12 +148,17 @@ CASES = {
         (Call(lambda s, x: (x + torch.full((5, 5), float("-inf")).triu(1)).softmax(-1)), (R(5, 5),)),
     ],
 }
+CASES |= {name: [(lively(module.eval()), inputs) for module, inputs in cases] for name, cases in MORE.items()}
 FLAT = [(name, i) for name, cases in CASES.items() for i in range(len(cases))]
 TOLERANCE = {torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
 def close(got, wanted, tolerance=None):
     warnings.simplefilter("ignore")
+    if not isinstance(wanted, torch.Tensor):
+        for one, other in zip(got, wanted, strict=True):
+            close(one, other, tolerance)
+        return
     dtype = wanted.dtype if wanted.is_floating_point() else torch.float32
     limit = tolerance or TOLERANCE.get(dtype, 2e-5)
     torch.testing.assert_close(got, wanted, atol=limit * max(1.0, float(wanted.abs().max()) if wanted.numel() else 1.0), rtol=limit, equal_nan=True)
@@ -219,7 +217,7 @@ NEAR_MISSES = [
     ("erf-gelu", Call(lambda s, x: x * 0.5 * (1.0 + torch.erf(x / 1.5))), (R(4),)),
     ("erf-gelu", Call(lambda s, x: x * 0.4 * (1.0 + torch.erf(x / 1.4142135623730951))), (R(4),)),
     ("erf-gelu", Call(lambda s, x, y: y * 0.5 * (1.0 + torch.erf(x / 1.4142135623730951))), (R(4), R(4))),
-    ("fold-batch-norm", Call(lambda s, x: (lambda y: s.layers[1](y) + y)(s.layers[0](x)), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)), IMAGE),
+    ("fold-batch-norm", Call(norm_and_skip, nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)), IMAGE),
     ("scattered-attention", Call(lambda s, q, k, v: (q @ k.transpose(-1, -2)).softmax(-2) @ v), (R(2, 4, 8), R(2, 4, 8), R(2, 4, 8))),
     ("cancel-transposes", Call(lambda s, x, y: (x.transpose(1, 2) + y).transpose(1, 2)), (R(2, 3, 4), R(2, 4, 3))),
     ("merge-duplicates", Call(lambda s, x: torch.rand_like(x) * 0 + torch.rand_like(x) * 0 + x), (R(3),)),
@@ -229,6 +227,7 @@ NEAR_MISSES = [
     ("rms-norm", Call(lambda s, x: x * torch.rsqrt(x.pow(2).mean(0, keepdim=True) + 1e-5)), (R(4, 8),)),
     ("not-as-compare", Call(lambda s, x: ~x), (torch.arange(4),)),
     ("split-mean", Call(lambda s, x: x.mean((1, 2))), (R(1, 16, 40),)),
+    *MORE_NEAR_MISSES,
 ]
 
 

@@ -31,9 +31,9 @@ def explain(which: Annotated[str, typer.Argument(metavar="CODE", help=_("say NPU
 
 
 def _pages() -> list[tuple[str, str, str]]:
-    from npulift import rewrites, rules
+    from npulift import advice, rewrites, rules
 
-    modules: list[Any] = [*rules.rules(), *rewrites.rewrites()]
+    modules: list[Any] = [*rules.rules(), *rewrites.rewrites(), *advice.rules()]
     pages: list[tuple[str, str, str]] = []
     for module in modules:
         owner = getattr(module, "REWRITE", module)

@@ -1,6 +1,7 @@
 """Take a cumulative sum as a product with a triangular matrix of ones.
 
-Applies to floating-point cumsum along an axis of static size, at most 2,048. Exact but for rounding: the terms are the same, added in another order.
+Applies to floating-point cumsum along an axis of static size, at most 2,048. Exact but for rounding: the terms are the same, added in another order; an infinity or NaN spreads to the
+sums before it.
 Pays where cumsum is missing or serial (RKNN, Ethos-U55, AI CPU on older Ascend); it costs n/2 times the additions, on the matrix unit.
 """
 

@@ -29,7 +29,10 @@ _WEIGHT_VIEWS = {_aten.t.default, _aten.transpose.int, _aten.permute.default, _a
 def match(module: GraphModule) -> Iterator[Node]:
     """The last operators of constant sub-graphs."""
     constant: set[Node] = set()
+    written = graphs.written(module)
     for node in module.graph.nodes:
+        if node in written:
+            continue
         if (node.op == "get_attr" and graphs.attribute(module, node) is not None) or (node.op == "call_function" and _pure(node) and all(a in constant for a in node.all_input_nodes)):
             constant.add(node)
     for node in module.graph.nodes:

@@ -33,8 +33,9 @@ def _group(module: GraphModule, node: Node) -> list[Node]:
     source = node.args[0]
     if not isinstance(source, Node) or not _constant(module, node):
         return []
-    return [n for n in source.users if n.target is _aten.linear.default and n.args[0] is source and _constant(module, n) and _biased(n) == _biased(node)
+    together = [n for n in source.users if n.target is _aten.linear.default and n.args[0] is source and _constant(module, n) and _biased(n) == _biased(node)
             and n.meta["val"].dtype == node.meta["val"].dtype]
+    return sorted(together)  # in the order of the graph: the merged layer goes where the first of them was
 
 
 def _biased(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 Applies to dropout with train=False; clone, contiguous, detach, alias and lift of any value; to, _to_copy and type conversions that keep dtype and device;
 view, reshape, expand, flatten, squeeze and unsqueeze that keep the shape; permutations in the old order; whole slices; adding 0 and multiplying by 1 without
-a change of dtype or shape; assertions about tensors that export leaves behind.
+a change of dtype or shape; assertions about tensors that export leaves behind. Tensors that are written to in place are left alone.
 Exact. Pays where a compiler keeps them as nodes (ONNX exporters and edge compilers often do).
 """
 

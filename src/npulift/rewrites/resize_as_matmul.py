@@ -2,7 +2,7 @@
 
 Applies to resizes with static sizes whose two matrices have at most 4 million elements. Interpolation is linear in its input and separable: out = A_h x A_w^T,
 where the columns of A are what PyTorch's own operator makes of unit vectors, so every mode and corner rule is PyTorch's.
-Exact but for rounding. Costs H_out*H_in*W_in + H_out*W_out*W_in multiply-adds a channel instead of 4 to 16 a pixel, on the matrix unit.
+Exact but for rounding on finite values (an infinity or NaN spreads along its row and column). Costs H_out*H_in*W_in + H_out*W_out*W_in multiply-adds a channel instead of 4 to 16 a pixel, on the matrix unit.
 Pays where the resize would run on the CPU and cut the graph (bicubic and antialias on Qualcomm HTP, bilinear on Ethos-U55), and for large scales in one dimension.
 """
 
@@ -28,6 +28,8 @@ def match(module: GraphModule) -> Iterator[Node]:
     for node in graphs.calls(module.graph, *_PACKETS):
         if graphs.is_static(node) and graphs.is_static(node.args[0]) and node.meta["val"].is_floating_point():
             before, after = graphs.shape(node.args[0]), graphs.shape(node)
+            if before is not None and node.target.overloadpacket in _PACKETS[3:] and 1 in (*before[2:], *(after or ())[2:]):  # type: ignore[union-attr]
+                continue  # PyTorch's antialiasing kernel takes such a tensor for channels-last; the user's own values are kept
             if before is not None and after is not None and sum(a * b for a, b in zip(before[2:], after[2:], strict=True)) <= LIMIT and min(*before, *after) > 0:
                 yield node
 
