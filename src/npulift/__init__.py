@@ -16,8 +16,10 @@ _API = {
     "Dim": "npulift.model",
     "Tolerance": "npulift.model",
     "NpuliftError": "npulift.errors",
+    "assume": "npulift.assuming",
     "capture": "npulift.tracing",
     "check": "npulift.check",
+    "explain": "npulift.doctor.exceptions",
     "load": "npulift.bundle",
     "tune": "npulift.tune",
 }
@@ -26,5 +28,7 @@ __all__ = ["__version__", *_API]  # noqa: PLE0604 - the names stand in the table
 
 def __getattr__(name: str) -> Any:
     if name in _API:
-        return getattr(importlib.import_module(_API[name]), name)
+        value = getattr(importlib.import_module(_API[name]), name)
+        globals()[name] = value  # importing npulift.check has set the module under this name
+        return value
     raise AttributeError(f"module 'npulift' has no attribute {name!r}")

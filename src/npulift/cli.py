@@ -68,10 +68,11 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and leave the process: 0 when all is well, 1 for findings or failure, 2 for a mistake in the call."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in argv
-    # torch loads device back ends by itself when it finds them; one that lacks its driver must not break npulift.
-    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
         argv = _language(argv)
+        # torch loads device back ends by itself when it finds them; one that lacks its driver must not break npulift.
+        if argv[:1] not in (["run"], ["doctor"]):  # the user's own script and the machine as it is
+            os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
         import typer
 
         app = build_app()
