@@ -17,7 +17,7 @@ from npulift.messages import _
 SCHEMA: dict[str, Any] = {
     "name": pl.Utf8,  # kernel, operator or range name as the source has it
     "type": pl.Utf8,  # operator type, e.g. 'MatMulV2', 'aten::linear', 'Convolution'
-    "category": pl.Utf8,  # kernel | operator | copy | communication | sync | host | api | memory | step | module | free | counter
+    "category": pl.Utf8,  # kernel | operator | copy | communication | sync | host | api | memory | step | module | free | counter | overlap | gc
     "device": pl.Utf8,  # what ran it: AI_CORE, AI_VECTOR_CORE, MIX_AIC, AI_CPU, HCCL, CPU, NPU, ...
     "start_ns": pl.Int64,  # null where the source gives durations only
     "duration_ns": pl.Int64,
@@ -40,6 +40,13 @@ SCHEMA: dict[str, Any] = {
     "module": pl.Utf8,  # dotted module path
     "file": pl.Utf8,  # the user's line that caused it
     "line": pl.Int64,
+    "task": pl.Int64,  # number of the task on its stream
+    "state": pl.Utf8,  # 'static' or 'dynamic' kernel, as the source has it
+    "launch_ns": pl.Int64,  # start of the host operator that launched it
+    "cube_ratio": pl.Float64,  # share of its time (0 to 1) in which the matrix unit was busy
+    "vector_ratio": pl.Float64,  # the same for the vector unit
+    "transfer_ratio": pl.Float64,  # the same for the busiest unit that moves data
+    "stack": pl.Utf8,  # call stack, innermost first, as the source has it
     "metrics": pl.Utf8,  # further figures by name as a JSON object, '' when none
 }
 
