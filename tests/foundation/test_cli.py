@@ -9,7 +9,7 @@ SYNCING = """
 import torch
 class Net(torch.nn.Module):
     def forward(self, x):
-        return x / max(x.abs().max().item(), 1.0)
+        return x / x.abs().max().item()
 def model(): return Net().eval(), (torch.ones(2, 4),)
 """
 

@@ -141,12 +141,14 @@ def _run(command: list[str], variables: dict[str, str], echo: IO[str] | None, ti
     reader = threading.Thread(target=copy, args=(process.stdout,), daemon=True)
     reader.start()
     deadline = time.monotonic() + time_limit if time_limit else None
-    usage = None
+    largest, ended = 0, False
     try:
-        while usage is None:
-            pid, status, seen = os.wait4(process.pid, os.WNOHANG)
+        while not ended:
+            # Not wait4's ru_maxrss: that counts the caller's own memory, from the moment between fork and exec.
+            largest = max(largest, _high_water(process.pid))
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
             if pid:
-                usage = seen
+                ended = True
                 process.returncode = os.waitstatus_to_exitcode(status)
             elif deadline is not None and time.monotonic() > deadline:
                 last.append(_("stopped after {n:.0f} s").format(n=time_limit or 0))
@@ -157,7 +159,16 @@ def _run(command: list[str], variables: dict[str, str], echo: IO[str] | None, ti
     finally:
         _kill(process.pid)  # what the script may have left running, too
     reader.join(timeout=5)
-    return process.returncode, list(last), usage.ru_maxrss * 1024
+    return process.returncode, list(last), largest
+
+
+def _high_water(pid: int) -> int:
+    """Largest resident bytes so far (VmHWM); 0 when it cannot be read any more."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
 
 
 _NOISE = "The current CANN and Soc versions require processing for 32 padding size"
