@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ LOOKS = (9, 15, 25, 41)  # rounds after which the data is looked at
 ALPHA = 0.05
 WORTHWHILE = 0.01  # a win under 1 % is not worth a more complicated program
 ROUND_SECONDS = 0.03  # a round lasts at least about this long
+SETTLE = 0.003  # s between turns: thread pools spin for a while after their work, and would take the core from the next contestant
 
 Timer = Callable[[int], float]  # calls -> seconds an inference, averaged over that many calls in a row
 
@@ -66,7 +68,10 @@ def calls_for(timer: Timer, seconds: float = ROUND_SECONDS) -> int:
 
 
 def interleaved(timers: dict[str, Timer], rounds: int, calls: dict[str, int] | None = None, seed: int = 0) -> dict[str, list[float]]:
-    """Seconds an inference, one entry a round for each contestant; the order within a round is shuffled."""
+    """Seconds an inference, one entry a round for each contestant; the order within a round is shuffled.
+
+    Before each turn the machine settles for SETTLE seconds and the contestant runs once untimed, since others had the caches.
+    """
     calls = calls or {name: calls_for(t) for name, t in timers.items()}
     order = list(timers)
     shuffle = random.Random(seed)
@@ -74,6 +79,8 @@ def interleaved(timers: dict[str, Timer], rounds: int, calls: dict[str, int] | N
     for _round in range(rounds):
         shuffle.shuffle(order)
         for name in order:
+            time.sleep(SETTLE)
+            timers[name](1)
             times[name].append(timers[name](calls[name]))
     return times
 

@@ -50,7 +50,9 @@ def test_contestants_take_turns_in_every_round():
     order = []
     timers = {n: (lambda calls, n=n: order.append(n) or 1.0) for n in "abc"}
     timing.interleaved(timers, 4, dict.fromkeys("abc", 1))
-    assert [sorted(order[i : i + 3]) for i in range(0, 12, 3)] == [["a", "b", "c"]] * 4
+    turns = order[1::2]  # each turn is one untimed call and one timed call
+    assert order[::2] == turns
+    assert [sorted(turns[i : i + 3]) for i in range(0, 12, 3)] == [["a", "b", "c"]] * 4
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
