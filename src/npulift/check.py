@@ -26,8 +26,10 @@ def check(model: str | ModelSpec | tuple[Any, Any], target: str = "openvino", **
         setattr(chosen, key, value)
     spec = load_model(model)
     seen = capture_model(spec)
-    placement, found = place(chosen, seen)
-    findings = [*found, *rules.findings(seen, chosen), *chosen.findings(seen)]
+    own = list(chosen.findings(seen))
+    # What the target refuses before its compiler is called is not put to the compiler: its failure would only say it again.
+    placement, found = (None, []) if any(f.severity is Severity.ERROR for f in own) else place(chosen, seen)
+    findings = [*found, *rules.findings(seen, chosen), *own]
     findings += [c.finding for c in rewrites.proposals(seen, chosen) if c.finding is not None]
     findings = _once(findings)
     return Report(

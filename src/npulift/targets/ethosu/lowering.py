@@ -31,6 +31,7 @@ from npulift.targets.calibration import read_calibration
 from npulift.targets.ethosu.accelerators import Accelerator
 
 FORMAT = 5  # of the cached results
+LIMIT = 600  # s that Vela, and the reference model, may take on one graph
 _BORDER = re.compile(r"quantize_per_|dequantize_per_|getitem|executorch_call_delegate|dim_order|sym_size|alloc")
 
 
@@ -163,7 +164,10 @@ def _performance(intermediate: Path, accelerator: Accelerator) -> tuple[list[dic
             sys.executable, "-m", "ethosu.vela", str(tosa), "--accelerator-config", accelerator.name, "--system-config", accelerator.system_config,
             "--memory-mode", accelerator.memory_mode, "--config", "Arm/vela.ini", "--verbose-performance", "--output-dir", str(out),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT)
+        except subprocess.TimeoutExpired as error:
+            raise NpuliftError(_("Vela gave no answer within {n} s on a delegated graph.").format(n=LIMIT), exit_code=1) from error
         tables, summaries = list(out.glob("*per-layer.csv")), list(out.glob("*summary*.csv"))
         if done.returncode or not tables or not summaries:
             raise NpuliftError(_("Vela failed on a delegated graph: {error}").format(error=(done.stderr or done.stdout).strip().splitlines()[-1:]), exit_code=1)
@@ -197,7 +201,10 @@ def _reference(intermediate: Path, lowered_program: Any, quantised: Any, sample:
         "out, status = m.run(open(sys.argv[1], 'rb').read(), [g[k] for k in sorted(g.files)], verbosity='NONE', initialize_variable_tensor_from_numpy=True)\n"
         "np.savez(sys.argv[3], *out)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tosa[0]), str(given), str(got)], capture_output=True, text=True, check=False, timeout=600)
+    try:
+        done = subprocess.run([sys.executable, "-c", code, str(tosa[0]), str(given), str(got)], capture_output=True, text=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"ran": False, "error": f"no answer within {LIMIT} s"}
     if done.returncode:  # the reference model is known to crash now and then
         return {"ran": False, "error": f"exit code {done.returncode}"}
     with torch.no_grad():
