@@ -3,7 +3,7 @@
 Power or temperature limits lower the clock, and everything takes longer in proportion.
 Threshold: over 5 % of the samples are under 95 % of the highest; single idle samples do not count.
 Saving: the mean shortfall over the whole run.
-Change: cooling, power cap, a neighbour job; compare npu-smi's temperature and power, recorded by npulift monitor.
+Change: cooling, power cap, a neighbour job; compare npu-smi's temperature and power.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ def find(view: View) -> Iterator[Finding]:
         view, (CODE, NAME), Severity.WARNING,
         _("The AI Core's clock is below 95 % of {top} MHz in {n} of {all} samples, down to {low} MHz: everything takes about {lost} % longer.").format(
             top=f"{top:.0f}", n=len(low), all=len(clock), low=f"{float(low.min()):.0f}", lost=percent(lost)),  # type: ignore[arg-type]
-        _("Look at power and temperature (npulift monitor, npu-smi info -t power, -t temp), at the power cap, and at other jobs on the same card."),
+        _("Look at power and temperature (npu-smi info -t power, -t temp), at the power cap, and at other jobs on the same card."),
         share=lost, details={"top_mhz": top, "low_mhz": float(low.min()), "samples": len(clock), "low_samples": len(low)},  # type: ignore[arg-type]
     )

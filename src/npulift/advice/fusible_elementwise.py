@@ -44,6 +44,6 @@ def find(view: View) -> Iterator[Finding]:
         view, (CODE, NAME), Severity.WARNING,
         _("The chain {chain} on [{shape}] runs {times} times, a kernel each: such chains take {share} % of the device's time ({part} us).").format(
             chain=top["chain"], shape=top["shape"], times=top["times"], share=percent(total / view.kernel_ns), part=us(total)),
-        _("Let torch.compile with torchair fuse it, or use the fused operator (npu_swiglu, npu_rms_norm, npu_rotary_mul, npu_scaled_masked_softmax); npulift op says what a kernel of your own would gain."),
+        _("Let torch.compile with torchair fuse it, or use the fused operator (npu_swiglu, npu_rms_norm, npu_rotary_mul, npu_scaled_masked_softmax)."),
         saved=saved, share=saved / view.kernel_ns, details={"chains": chains.head(10).to_dicts()},
     )

@@ -98,5 +98,5 @@ def _fix(cause: str) -> str:
     if cause == "host":
         return _("Look at that rank's host, not at the network: CPU load and binding, data loader workers and storage, garbage collection, logging or checkpoints on this rank alone.")
     if cause == "computing":
-        return _("Look at that card, not at the network: clock, temperature and power (npulift monitor), another process on it, and whether it gets longer sequences or more experts' tokens.")
+        return _("Look at that card, not at the network: clock, temperature and power (npu-smi), another process on it, and whether it gets longer sequences or more experts' tokens.")
     return _("Look at that rank's own computing and free time (step_trace_time.csv), not at the network.")

@@ -71,7 +71,7 @@ TREES: dict[str, tuple[Step, ...]] = {
         Step(N_("Are there masks, exponentials or sums that overflow in 16 bits?"), "check", ("NPU3",)),
         Step(N_("Which layer is not finite first in float16?"), "compare", ("first_bad",), ("--precision", "float16")),
         Step(N_("Is overflow hidden by the saturation mode?"), "environment", ("saturation-mode",), script=True),
-        Step(N_("Which layer is not finite first while it trains?"), "guard", ("first_bad",), script=True, needs=N_("run the training with npulift guard around the loop")),
+        Step(N_("Which layer is not finite first while it trains?"), "guard", ("first_bad",), script=True, needs=N_("forward hooks with torch.isfinite around the training loop")),
     ),
     "scaling": (
         Step(N_("Are network, ports and time limits set right?"), "environment", ("hccl-", "gloo-", "rank-table", "numa-binding"), script=True),

@@ -79,6 +79,6 @@ def _finding(file: Path, step: Step) -> Finding:
     names = {"extension": "cuda-extension", "package": "cuda-package", "attention": "cuda-attention", "environment": "cuda-environment"}
     codes = {"extension": "NPU155", "package": "NPU156", "attention": "NPU157", "environment": "NPU158"}
     message = _("{what} cannot be migrated by itself: {note}.").format(what=step.old, note=step.note or _("no counterpart is known"))
-    fix = _("The counterpart is {npu}.").format(npu=step.new) if step.new else _("npulift op makes a custom NPU operator.") if step.kind == "extension" else ""
+    fix = _("The counterpart is {npu}.").format(npu=step.new) if step.new else _("A custom operator has to be written for the NPU.") if step.kind == "extension" else ""
     return Finding(codes.get(step.kind, "NPU159"), names.get(step.kind, "cuda-only"), _SEVERITIES.get(step.kind, Severity.INFO), message, Location(str(file), step.line), "", fix,
                    details={"cuda": step.old, "source": step.source})

@@ -1,4 +1,4 @@
-"""What `npulift monitor` wrote: one row a sample and figure."""
+"""A table of monitor samples: one row a sample and figure (time, what, value)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own profiles: Parquet written by `npulift profile`, `tune` and `simulate`."""
+"""Our own profiles: Parquet written by Profile.write (`simulate --profile`, `advise --parquet` and kin)."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def _spiral(evidence: list[Line], first: float | None, last: float | None, count
         "loss-scale-spiral", Severity.ERROR, "high" if count >= 2 else "medium",
         _("Every step overflows, so lowering the scale is not the cure: the gradients (or the loss) are not finite at any scale, and no step is taken. ") + fell,
         (
-            _("Find the first layer with a value that is not finite: `npulift guard` around the training loop, or torch.autograd.set_detect_anomaly(True) and forward hooks with torch.isfinite."),
+            _("Find the first layer with a value that is not finite: torch.autograd.set_detect_anomaly(True) and forward hooks with torch.isfinite."),
             _("Use bfloat16 where the chip has it (910B, 910_93 and newer; not 910A, not 310P): it needs no loss scale."),
             _("Keep the loss, softmax, norms and reductions in float32 (autocast does; model.half() does not), and use finite fill values in masks (-1e4 in float16, not -inf or -1e9)."),
             _("On 910B and newer set INF_NAN_MODE_ENABLE=1, so that overflow shows as inf or nan; in saturation mode (0, the only one on 910A) values are clipped and the place is hidden."),

@@ -59,7 +59,7 @@ class NonFinite:
             _("A value of the training is not finite: {what}{where}.").format(what=what, where=where) + before
             + (_(" Later steps are finite again, so the step was skipped or the value is only logged.") if recovers else ""),
             (
-                _("Look at the first layer whose output is not finite (`npulift guard`, or forward hooks with torch.isfinite); `npulift compare` shows it for one input in float16 or bfloat16.") if self.last else
+                _("Look at the first layer whose output is not finite (forward hooks with torch.isfinite); `npulift compare` shows it for one input in float16 or bfloat16.") if self.last else
                 _("Check the inputs and the initial weights first: not finite at the very first step means data (empty batch, label out of range, division by zero), a mask with -inf over a whole row, or weights loaded in a dtype that cannot hold them."),
                 _("Keep softmax, norms, losses and exponentials in float32; use bfloat16 rather than float16 where the chip has it; clip the gradient norm; lower the learning rate or lengthen its warm-up."),
                 _("On 910B and newer set INF_NAN_MODE_ENABLE=1: in saturation mode an overflow is clipped instead of showing."),
