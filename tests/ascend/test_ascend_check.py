@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-import npulift.check
+import npulift
 
 MODELS = '''
 import torch
@@ -76,7 +76,7 @@ def models(tmp_path_factory):
 
 
 def check(models, name, **options):
-    return npulift.check.check(f"{models}:{name}", "ascend-910b2", **options).findings
+    return npulift.check(f"{models}:{name}", "ascend-910b2", **options).findings
 
 
 def test_the_eager_fast_path_is_found_at_the_users_line_and_its_fix_is_verified(models):
