@@ -210,7 +210,7 @@ class BucketBundle:
 
         Needs one dim that is the batch. The result of the Future is what a call would return.
         """
-        if len(self._batch) != 1:
+        if len(self._batch) != 1 or not all(self._batch & set(axes.values()) for axes in self._axes_in):
             raise NpuliftError(_("Requests can be batched only when the first axis of every input is a dim that varies."))
         arrays = tuple(as_array(i) for i in inputs)
         sizes = self._sizes(arrays)
@@ -275,6 +275,9 @@ class BucketBundle:
         return group
 
     def _run_group(self, group: list[_Request], batch: str) -> None:
+        group = [r for r in group if r.future.set_running_or_notify_cancel()]  # a cancelled request must not disturb the others
+        if not group:
+            return
         try:
             sizes = {d: max(r.sizes[d] for r in group) for d in self._dims if d != batch}
             joined = []
