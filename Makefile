@@ -4,13 +4,13 @@ BIN := .venv/bin
 export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 export HF_HUB_OFFLINE := 1
 
-.PHONY: tune test bench browser messages docs clean
+.PHONY: tune test bench messages docs clean
 
 tune: .venv/installed  ## tune the pretrained EfficientNet-Lite0 on photographs, and a transformer
 	$(BIN)/npulift tune examples/efficientnet_lite0.py:model --target openvino --out npulift-out/efficientnet_lite0 --html npulift-out/efficientnet_lite0.html --json npulift-out/efficientnet_lite0.json --budget 3m
 	$(BIN)/npulift tune examples/vit_tiny.py:model --target openvino --out npulift-out/vit_tiny --html npulift-out/vit_tiny.html --json npulift-out/vit_tiny.json --budget 2m
 
-test: .venv/installed-all browser  ## every test that CI runs
+test: .venv/installed-all  ## every test that CI runs
 	$(BIN)/python tools/messages.py compile
 	$(BIN)/ruff check .
 	$(BIN)/mypy src/npulift
@@ -18,9 +18,6 @@ test: .venv/installed-all browser  ## every test that CI runs
 
 bench: .venv/installed-all  ## side by side with what one would pick instead; takes long, and wants a quiet machine
 	$(BIN)/python -m benchmarks
-
-browser:  ## the HTML report is tested in a real browser; without root it is left to you, and those tests skip, saying so
-	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null; } || echo "no chromium: browser tests will skip"
 
 docs: .venv/installed-all  ## the pages that are made from the sources
 	$(BIN)/python tools/rewrites_page.py
