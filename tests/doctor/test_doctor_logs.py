@@ -196,7 +196,7 @@ def test_an_unknown_code_is_named_from_the_table_with_low_confidence():
     assert (cause.id, cause.confidence) == ("error-code-107017", "low")
 
 
-CORPUS = ("written_on_1", "written_on_2", "written_on_3")
+CORPUS = ("written_on_1", "written_on_2", "written_on_3", "written_on_4", "written_on_5")
 
 
 @pytest.fixture(scope="module")

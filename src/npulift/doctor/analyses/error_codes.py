@@ -14,7 +14,7 @@ from npulift.findings import Severity
 from npulift.messages import _, current_language
 
 TABLE = Path(__file__).parent.parent / "data" / "error_codes.csv"
-_CODE = re.compile(r"(?:error code is|errno:|runtime result =|ret(?:ult)? = |retcode[ :=]{1,3}|error code:?)\s{0,2}(\d{1,6})\b", re.IGNORECASE)
+_CODE = re.compile(r"(?:error code is|errno:|runtime result =|ret(?:ult)? = |retcode[ :=]{1,3}|error code:?|failed ?:)\s{0,2}(\d{1,6})\b", re.IGNORECASE)
 _HCCL = re.compile(r"HCCL function error: ?(\w{1,60})|OPS function error: ?(Hc\w{1,60})|HcclComm\w{0,40}|HcclGet\w{0,40}|HcclAll\w{0,40}|hcclComm\w{0,40}")
 
 
@@ -28,7 +28,7 @@ def table() -> dict[int, tuple[str, str, str]]:
 class ErrorCodes:
     """Collects codes of lines in which no signature explains them."""
 
-    literals = ("error code is", "errno:", "runtime result =", "HCCL function error", "ret = ", "error code")
+    literals = ("error code is", "errno:", "runtime result =", "HCCL function error", "ret = ", "error code", "failed :", "failed:")
     limit = 5000
 
     def __init__(self) -> None:
